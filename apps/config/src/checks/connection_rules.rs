@@ -146,15 +146,19 @@ pub(super) fn fields(config: &RawConfig, ruleset: &Ruleset, checks: &mut Checks<
 
 /// Whether a pool gets connections as they are: of `tcp` and `passthrough` listeners, by default or by a rule.
 pub(super) fn is_relayed(config: &RawConfig, pool: &str) -> bool {
-    let unopened =
-        |protocol: Option<Protocol>| matches!(protocol, Some(Protocol::Tcp | Protocol::Passthrough));
+    is_reached(config, pool, &[Protocol::Tcp, Protocol::Passthrough])
+}
+
+/// Whether a listener with one of these protocols leads to a pool, by default or by a rule that names the listener.
+pub(super) fn is_reached(config: &RawConfig, pool: &str, protocols: &[Protocol]) -> bool {
     let routed = |listener: &RawListener| {
         let names =
             |rule: &&RuleSpec| listener.name.as_ref().is_some_and(|name| rule.listeners.contains(name));
         config.rules.iter().filter(names).any(|rule| rule.route.as_deref() == Some(pool))
     };
-    let listeners = config.listeners.iter().filter(|listener| unopened(listener.protocol));
-    listeners.into_iter().any(|listener| listener.pool.as_deref() == Some(pool) || routed(listener))
+    let among = |listener: &&RawListener| listener.protocol.is_some_and(|found| protocols.contains(&found));
+    let mut listeners = config.listeners.iter().filter(among);
+    listeners.any(|listener| listener.pool.as_deref() == Some(pool) || routed(listener))
 }
 
 /// Refuses a pool that would wrap the client's own TLS in another.

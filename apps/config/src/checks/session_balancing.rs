@@ -1,13 +1,13 @@
 //! Checks of pools that choose by session.
 
-use evergate_rules::RuleSpec;
 use std::time::Duration;
 
+use super::connection_rules::is_reached;
 use super::context::Checks;
 use super::node::pick_given;
 use crate::model::{CostSource, HandshakeCosts, Policy, Protocol, SessionFallback, Sessions, Sticky};
 use crate::problem::{REFUSED, Report};
-use crate::raw::{RawConfig, RawListener, RawPool, RawServer};
+use crate::raw::{RawConfig, RawPool, RawServer};
 use crate::span::KeyPath;
 
 /// The policies that remember sessions.
@@ -137,18 +137,10 @@ pub(crate) fn costs(
 
 /// Warns of settings for relayed handshakes where no listener relays them to the pool.
 pub(crate) fn warn_of_unrelayed(config: &RawConfig, checks: &mut Checks<'_>) {
-    let relays = |listener: &RawListener, pool: &String| {
-        let routes = |rule: &RuleSpec| {
-            let is_named = listener.name.as_ref().is_some_and(|name| rule.listeners.contains(name));
-            is_named && rule.route.as_ref() == Some(pool)
-        };
-        listener.protocol == Some(Protocol::Passthrough)
-            && (listener.pool.as_ref() == Some(pool) || config.rules.iter().any(routes))
-    };
     for (index, pool) in config.pools.iter().enumerate() {
         let Some(name) = pool.name.as_ref().filter(|_| pool.policy.is_by_session()) else { continue };
         let Some(sessions) = &pool.sessions else { continue };
-        if config.listeners.iter().any(|listener| relays(listener, name)) {
+        if is_reached(config, name, &[Protocol::Passthrough]) {
             continue;
         }
         let at = KeyPath::root().key("pools").index(index).key("sessions");
