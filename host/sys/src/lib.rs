@@ -10,6 +10,7 @@ mod address;
 mod arp_ndp;
 mod arp_probe;
 mod blocking_write;
+mod client_source;
 mod datagram;
 mod epoll;
 mod fd_passing;
@@ -35,6 +36,7 @@ pub use arp_ndp::{
 };
 pub use arp_probe::{ArpFrame, ArpProbe};
 pub use blocking_write::BlockingWriter;
+pub use client_source::{connect_as, missing_client_source};
 pub use datagram::Datagrams;
 pub use epoll::{Epoll, Waker};
 pub use evergate_base::net::{Event, Keepalive, Loss, Probe, Restore, Stamp, TcpParams, Transfer};

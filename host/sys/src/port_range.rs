@@ -34,14 +34,25 @@ pub fn connect_socket_from(
     ports: RangeInclusive<u16>,
     remote: SocketAddr,
 ) -> io::Result<OwnedFd> {
-    let fd = socket.as_raw_fd();
-    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
-    set(fd, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, &1i32)?;
     let range = u32::from(*ports.end()) << 16 | u32::from(*ports.start());
-    set(fd, libc::SOL_IP, IP_LOCAL_PORT_RANGE, &range)?;
+    set(socket.as_raw_fd(), libc::SOL_IP, IP_LOCAL_PORT_RANGE, &range)?;
+    bind_without_port(&socket, local)?;
+    start(socket, remote)
+}
+
+/// Gives a socket its address. Its port is chosen when it connects: it need be free towards that peer only.
+pub(crate) fn bind_without_port(socket: &OwnedFd, local: IpAddr) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    set(fd, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, &1i32)?;
     let from = Raw::new(SocketAddr::new(local, 0));
     // SAFETY: pointer and length describe an initialised socket address.
-    check(unsafe { libc::bind(fd, from.pointer(), from.length()) })?;
+    check(unsafe { libc::bind(fd, from.pointer(), from.length()) })
+}
+
+/// Starts connecting.
+pub(crate) fn start(socket: OwnedFd, remote: SocketAddr) -> io::Result<OwnedFd> {
+    let fd = socket.as_raw_fd();
+    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
     let to = Raw::new(remote);
     // SAFETY: pointer and length describe an initialised socket address.
     match check(unsafe { libc::connect(fd, to.pointer(), to.length()) }) {
