@@ -130,6 +130,7 @@ fn build(generation: u64) -> Snapshot {
         cookie: "eg".to_owned(),
         tls: (name == "tls").then(upstream_tls),
         proxy_header: None,
+        client_source: false,
         retries: 2,
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),

@@ -39,6 +39,10 @@ pub trait World {
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     /// Whether every user of the machine may read the file.
     fn is_readable_by_all(&self, path: &Path) -> bool;
+    /// What this process lacks for connections from clients' addresses, in words.
+    fn lacks_client_source(&self) -> Option<String> {
+        None
+    }
     /// Whether there is such a user, and such a group.
     fn has_account(&self, _user: &str, _group: Option<&str>) -> bool {
         true
@@ -124,6 +128,10 @@ impl World for Machine {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is larger than 16 MiB"));
         }
         Ok(content)
+    }
+
+    fn lacks_client_source(&self) -> Option<String> {
+        evergate_sys::missing_client_source().map(|missing| missing.to_string())
     }
 
     fn has_account(&self, user: &str, group: Option<&str>) -> bool {

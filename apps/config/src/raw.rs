@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     ClientCertificates, ClusterMode, ClusterTiming, CostSource, HealthKind, LogTime, OnLoss, Policy,
-    Protocol, Renewal, SessionFallback, Steering, Sticky, TlsVersion,
+    Protocol, Renewal, ServerSource, SessionFallback, Steering, Sticky, TlsVersion,
 };
 
 /// The whole file.
@@ -138,6 +138,7 @@ pub(crate) struct RawPool {
     pub(crate) keep_alive_idle_max: u32,
     pub(crate) keep_alive_idle_ms: u64,
     pub(crate) retries: u32,
+    pub(crate) source: ServerSource,
     pub(crate) proxy_protocol: Option<ProxyVersion>,
     pub(crate) proxy_protocol_tlvs: Vec<String>,
     pub(crate) connect_timeout_ms: u64,

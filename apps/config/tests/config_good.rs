@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use evergate_config::model::{
     AccessLog, CertificateSource, ClientCertificates, ClusterMode, ClusterTiming, CostSource, HandshakeCosts,
-    HealthCheck, ListenAddress, LogFields, LogTime, Policy, PoolId, Protocol, Renewal, SessionFallback,
-    Sessions, StatusRange, Steering, Sticky, TlsId, TlsVersion,
+    HealthCheck, ListenAddress, LogFields, LogTime, Policy, PoolId, Protocol, Renewal, ServerSource,
+    SessionFallback, Sessions, StatusRange, Steering, Sticky, TlsId, TlsVersion,
 };
 use evergate_config::schema::SECTIONS;
 use evergate_config::{Config, Loaded, Problem, World, choose_node, load, one_line, parse_with};
@@ -196,6 +196,19 @@ fn every_part_of_a_full_file_reaches_the_model() {
     assert_eq!(config.rules.specs[0].route.as_deref(), Some("q"));
     assert_eq!(config.pool_named("q"), Some(PoolId(1)));
     assert_eq!(config.rules.specs[0].listeners, ["l"]);
+}
+
+#[test]
+fn server_connections_start_from_the_node_or_the_client() {
+    let source = |more: &str| {
+        let loaded = parsed(&SMALL.replace("[[pools.servers]]", &format!("{more}[[pools.servers]]")));
+        assert_eq!(loaded.warnings, [], "{}", shown(&loaded.warnings));
+        assert_round_trip(&loaded, Path::new("/base"));
+        loaded.config.pools[0].source
+    };
+    assert_eq!(source(""), ServerSource::Node);
+    assert_eq!(source("source = \"node\"\n"), ServerSource::Node);
+    assert_eq!(source("source = \"client\"\n"), ServerSource::Client);
 }
 
 /// Pool with this policy and further keys.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use evergate_base::{Micros, fnv};
 use evergate_config::model::{
     CertificateSource, ClientCertificates, Config, Listener as ListenerConfig, PoolId, PoolTls,
-    Server as ServerConfig, Sticky, Tickets, TlsSettings, TlsVersion,
+    Server as ServerConfig, ServerSource, Sticky, Tickets, TlsSettings, TlsVersion,
 };
 use evergate_config::{Machine, World};
 use evergate_connection::{
@@ -425,6 +425,7 @@ fn assemble_pool(config: &Config, id: PoolId) -> Result<Pool> {
         by_session: pool.policy.is_by_session(),
         tls,
         proxy_header: pool.proxy_protocol,
+        client_source: pool.source == ServerSource::Client,
         retries: pool.retries,
         connect: micros(pool.connect_timeout),
         response: micros(pool.response_timeout),

@@ -35,8 +35,9 @@ pub(crate) enum Binding {
     /// It may serve other clients after its response.
     #[default]
     Shared,
-    /// It serves no other client, because its PROXY header names this one. Another connection would do as well.
-    Headed,
+    /// It serves no other client, because its PROXY header or its own address names this one. Another connection would
+    /// do as well.
+    Dedicated,
     /// It serves no other client.
     Bound,
     /// The same, and its server waits for the next message of a handshake.
@@ -83,6 +84,12 @@ impl Connection {
         self.servers.bound.as_ref().map(|idle| idle.id)
     }
 
+    /// Whether connections to this pool belong to one client from the start: they name it to the server.
+    pub(crate) fn dedicates_legs(&self, pool: u32) -> bool {
+        let pool = self.snapshot.pools.get(pool as usize);
+        pool.is_some_and(|pool| pool.client_source || pool.proxy_header.is_some())
+    }
+
     /// How a request to this pool with such credentials uses the idle bound leg, if that leads there.
     pub(crate) fn carrier_to(&self, pool: u32, auth: ConnectionAuth) -> Option<Carrier> {
         let idle = self.servers.bound.as_ref()?;
@@ -96,7 +103,7 @@ impl Connection {
         let idle = self.servers.bound.as_ref().filter(|_| carrier != Carrier::Any);
         match idle {
             Some(idle) => idle.binding.min(Binding::Bound),
-            None if self.heads_pool(pool) => Binding::Headed,
+            None if self.dedicates_legs(pool) => Binding::Dedicated,
             None => Binding::Shared,
         }
     }
@@ -196,10 +203,10 @@ impl Connection {
     pub(crate) fn lose_bound(&mut self, io: &mut Io<'_>) {
         let challenged = self.servers.bound.as_ref().is_some_and(|idle| idle.binding == Binding::Challenged);
         self.release_bound(io);
-        let headed = self.servers.leg.as_ref().is_some_and(|leg| self.heads_pool(leg.pool));
+        let dedicated = self.servers.leg.as_ref().is_some_and(|leg| self.dedicates_legs(leg.pool));
         let carrier = match &mut self.servers.leg {
             Some(leg) if !leg.is_open() => {
-                leg.attempt.reuse &= !headed;
+                leg.attempt.reuse &= !dedicated;
                 std::mem::take(&mut leg.attempt.carrier)
             }
             _ => Carrier::Any,
@@ -244,7 +251,7 @@ impl Connection {
         let binding = match bound.challenged {
             true => Binding::Challenged,
             false if bound.route.flags.bound => Binding::Bound,
-            false => Binding::Headed,
+            false => Binding::Dedicated,
         };
         let Some((pool, server)) = place else {
             if binding == Binding::Challenged {

@@ -102,6 +102,8 @@ pub struct Pool {
     pub tls: Option<UpstreamTls>,
     /// PROXY header that begins each connection to its servers, which then serves one client.
     pub proxy_header: Option<ProxyHeader>,
+    /// Whether connections to its servers start from the client's address, and then serve one client.
+    pub client_source: bool,
     /// How often a request may be tried again on another server.
     pub retries: u32,
     /// Bound on connecting, the TLS handshake included.

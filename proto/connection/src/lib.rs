@@ -33,6 +33,7 @@ mod checkpoint;
 mod client_checkpoints;
 mod client_input;
 mod client_leg;
+mod client_source;
 mod close;
 mod config_snapshot;
 mod connection;
@@ -81,6 +82,7 @@ mod upstream_tls;
 mod write_stall;
 
 pub use audit::{Birth, ENVELOPE_BYTES_MAX, SealedSecrets};
+pub use client_source::ClientSourceError;
 pub use close::printable;
 pub use config_snapshot::{
     AuditScope, Limits, Listener, Pool, RequestKey, Server, Snapshot, Stickiness, Timeouts, UpstreamTls,

@@ -372,7 +372,7 @@ impl Connection {
         };
         let mut leg = ServerLeg::new(route, matched.to_vec(), hint, head.is_idempotent());
         (leg.binding, leg.attempt.carrier) = (binding, carrier);
-        leg.attempt.reuse = carrier != Carrier::Any || !self.heads_pool(pool);
+        leg.attempt.reuse = carrier != Carrier::Any || !self.dedicates_legs(pool);
         let mut leg = io.scratch.boxed_leg(leg);
         self.servers.next += 1;
         self.write_head(io, head, &mut leg);

@@ -11,6 +11,7 @@ use evergate_balance::{ServerLoad, bounded_server, source_key, source_server};
 use evergate_base::{Micros, Unix};
 use evergate_connection::ServerHint;
 use evergate_membership::Bucket;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -300,8 +301,11 @@ impl<H: Host> Worker<H> {
             return Ok(());
         }
         let to = server.addresses[0];
-        let dialled = match (&self.cluster, bucket) {
-            (Some(cluster), Some(bucket)) => cluster.connect_server(bucket, to),
+        let source = self.clients.get(key).and_then(|client| client.connection.leg_source(to.ip()));
+        let dialled = match (source, &self.cluster, bucket) {
+            (Some(Ok(client)), ..) => self.host.connect_as(client, to),
+            (Some(Err(error)), ..) => Err(io::Error::new(io::ErrorKind::AddrNotAvailable, error)),
+            (None, Some(cluster), Some(bucket)) => cluster.connect_server(bucket, to),
             _ => self.host.connect(to),
         };
         if let Err(error) = &dialled

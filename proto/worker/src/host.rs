@@ -92,6 +92,10 @@ pub trait Host: Clone + 'static {
     /// Starts connecting; the socket becomes writable when connected, see [`Socket::connect_error`].
     fn connect(&self, to: SocketAddr) -> io::Result<Self::Socket>;
 
+    /// The same from the address of a client, which is none of this machine's own, and a port of the host's choice.
+    /// `AddrNotAvailable` if the host cannot use that address.
+    fn connect_as(&self, client: IpAddr, to: SocketAddr) -> io::Result<Self::Socket>;
+
     /// The same from a free port of the range. `AddrNotAvailable` if there is none.
     fn connect_from(
         &self,

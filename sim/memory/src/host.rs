@@ -237,6 +237,10 @@ impl Host for MemoryHost {
         self.connect_from(SOURCE, 1024..=u16::MAX, to)
     }
 
+    fn connect_as(&self, client: IpAddr, to: SocketAddr) -> io::Result<MemorySocket> {
+        self.connect_from(client, 1024..=u16::MAX, to)
+    }
+
     fn connect_from(
         &self,
         local: IpAddr,

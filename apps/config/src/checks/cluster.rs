@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU16};
 
 use super::context::{Checks, Content};
+use super::node;
 use crate::model::{Cluster, ClusterMode, ClusterNode, Config, NodeNumber};
 use crate::problem::{Problem, REFUSED, Report};
 use crate::raw::{RawCluster, RawClusterNode, RawConfig, RawCount};
@@ -87,12 +88,10 @@ fn process(raw: &RawConfig, at: &KeyPath, checks: &mut Checks<'_>) -> Option<usi
         );
     }
     if raw.node.user.is_some() {
-        checks.report.error_because(
-            &node.key("user"),
+        node::user_loses_rights(
             "a node of a cluster cannot become another user",
-            format!("it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF for every failover; {REFUSED}"),
-            "remove `user` and `group`; to run without root, start it with only these capabilities (systemd: \
-             `AmbientCapabilities`)",
+            "it needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF for every failover",
+            checks,
         );
     }
     raw.node.workers

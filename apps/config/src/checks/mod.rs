@@ -6,6 +6,7 @@
 pub(crate) mod audit;
 pub(crate) mod certificate_dates;
 pub(crate) mod certificates;
+mod client_source;
 pub(crate) mod cluster;
 pub(crate) mod cluster_cross;
 mod connection_rules;

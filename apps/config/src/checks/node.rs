@@ -57,6 +57,17 @@ pub(crate) fn node(raw: &RawNode, checks: &mut Checks<'_>) -> Node {
     }
 }
 
+/// Refuses `node.user`, because another user than root has no rights that the node needs later.
+pub(crate) fn user_loses_rights(what: &str, needs: &str, checks: &mut Checks<'_>) {
+    checks.report.error_because(
+        &KeyPath::root().key("node").key("user"),
+        what,
+        format!("{needs}; {REFUSED}"),
+        "remove `user` and `group`; to run without root, start it with only these capabilities (systemd: \
+         `AmbientCapabilities`)",
+    );
+}
+
 fn pid_file(path: &str, checks: &mut Checks<'_>) -> Option<PathBuf> {
     if path.is_empty() {
         let at = KeyPath::root().key("node").key("pid_file");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use evergate_rules::Sticky as RuleSticky;
 
 use super::certificates;
+use super::client_source;
 use super::connection_rules;
 use super::context::{Checks, Content};
 use super::health::health;
@@ -30,6 +31,7 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
     let lookups = look_up(config, checks.world);
     let by_cookie = sticky_pools(config, Sticky::Cookie, RuleSticky::Cookie);
     let by_source = sticky_pools(config, Sticky::Source, RuleSticky::Source);
+    client_source::check(config, checks);
     let mut seen = BTreeMap::new();
     let mut all = Vec::new();
     for (i, raw) in config.pools.iter().enumerate() {
@@ -62,6 +64,7 @@ pub(crate) fn pools(config: &RawConfig, checks: &mut Checks<'_>) -> Vec<Pool> {
             keep_alive_idle: ms(raw.keep_alive_idle_ms),
             retries: raw.retries,
             proxy_protocol,
+            source: raw.source,
             connect_timeout: ms(raw.connect_timeout_ms),
             response_timeout: ms(raw.response_timeout_ms.unwrap_or(config.timeouts.response_ms)),
             tls,

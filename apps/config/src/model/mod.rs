@@ -259,6 +259,8 @@ pub struct Pool {
     pub keep_alive_idle_max: usize,
     /// Longest idle time of a connection.
     pub keep_alive_idle: Duration,
+    /// Address from which connections to servers start.
+    pub source: ServerSource,
     /// PROXY header that begins each connection to a server; `None`: no header.
     pub proxy_protocol: Option<ProxyHeader>,
     /// Tries after the first of a request that was not executed, or may be executed again; each counts.
@@ -283,6 +285,16 @@ pub enum Sticky {
     Cookie,
     /// By a hash of its address.
     Source,
+}
+
+/// Address from which connections to servers start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerSource {
+    /// An address of the node.
+    Node,
+    /// The address of the client (IP_TRANSPARENT).
+    Client,
 }
 
 /// `[[pools.servers]]`

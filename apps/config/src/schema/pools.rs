@@ -92,6 +92,13 @@ pub(crate) static POOL: Section = Section {
             "Further tries of a request, at another server if there is one. With 2, at most three servers \
                 execute it, or one does three times. See below.",
         ),
+        with_default(
+            "source",
+            Kind::Choice(&["node", "client"]),
+            "\"node\"",
+            "Whose address connections to servers start from: the node's, or the client's own, so that \
+                servers see it. See below.",
+        ),
         optional(
             "proxy_protocol",
             Kind::Choice(&["v1", "v2"]),

@@ -45,6 +45,10 @@ impl World for Small {
         path.ends_with("open.pem")
     }
 
+    fn lacks_client_source(&self) -> Option<String> {
+        Some("a right is missing".to_owned())
+    }
+
     fn has_account(&self, user: &str, _group: Option<&str>) -> bool {
         user != "unknown"
     }

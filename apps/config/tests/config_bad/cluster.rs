@@ -35,6 +35,7 @@ fn unsafe_cluster_is_refused_with_advice() {
     let second = "number = 2\ninside = \"10.0.1.2\"";
     let cases: &[(&str, &str, &str, &str)] = &[
         ("workers = 2\n", "workers = 2\nuser = @@\"evergate\"\n", "node.user", "AmbientCapabilities"),
+        ("name = \"p\"\n", "name = \"p\"\nsource = @@\"client\"\n", "pools[0].source", "X-Forwarded-For"),
         ("name = \"edge\"", "name = @@\"a b\"", "cluster.name", "letters"),
         (
             "\"cluster.key\"",

@@ -63,6 +63,11 @@ fn doubtful_file_is_used_with_a_warning() {
             "the header \"keep-alive\" of any client",
         ),
         (
+            "{L}{C}[[pools]]\nname = \"web\"\nsource = @@\"client\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[0].source",
+            "a right is missing",
+        ),
+        (
             "{L}{C}{P}[[pools.servers]]\naddress = @@\"10.0.0.1:443\"\n",
             "pools[0].servers[1].address",
             "`[pools.tls]`",

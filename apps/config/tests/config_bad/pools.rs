@@ -151,6 +151,18 @@ fn bad_pools_rules_and_settings_are_refused_with_advice() {
             "rules[0].when",
             "",
         ),
+        // Source of server connections.
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nsource = @@\"server\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n",
+            "pools[0].source",
+            "`client`",
+        ),
+        (
+            "{L}{C}[[pools]]\nname = \"web\"\nsource = \"client\"\n[[pools.servers]]\naddress = \"10.0.0.1:80\"\n\
+             [node]\nuser = @@\"guest\"\n",
+            "node.user",
+            "CAP_NET_RAW",
+        ),
         // Process.
         ("{L}{C}{P}[node]\nuser = @@\"a b\"\n", "node.user", "existing user"),
         (

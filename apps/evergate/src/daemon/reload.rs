@@ -1,6 +1,7 @@
 //! Another configuration takes the place of the one in force.
 
 use super::fd_limit::make_room_for_files;
+use super::start::check_rights;
 use super::{Daemon, copies, settings};
 use crate::generation::assemble;
 use crate::listen::bind;
@@ -20,6 +21,7 @@ impl Daemon {
         if let Some(why) = self.config.refuses(&config) {
             bail!(why);
         }
+        check_rights(&config)?;
         prefer_known(&mut config, &offered_servers(&self.generation));
         let assembled = assemble(&config, Some(&self.generation), &mut self.keep)?;
         let gone = self.listeners_gone(&config);

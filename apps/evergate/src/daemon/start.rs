@@ -12,7 +12,7 @@ use crate::upgrade::{Inheritance, adopt_servers, prefer_known};
 use crate::worker::{Command, EventLoop, JoiningNode, ListenerSocket};
 use anyhow::{Context, Result};
 use evergate_config::Config;
-use evergate_config::model::Timeouts;
+use evergate_config::model::{ServerSource, Timeouts};
 use evergate_connection::RequestKey;
 use evergate_sys::{Account, Keepalive};
 use evergate_worker::pools::Generation;
@@ -37,6 +37,7 @@ impl Daemon {
     /// Binds everything, becomes the configured user, and starts the workers. Inherited sockets replace new ones.
     /// Serves once [`Daemon::listen`] is called.
     pub fn start(mut config: Config, inherited: Option<&mut Inheritance>) -> Result<Daemon> {
+        check_rights(&config)?;
         let mut keep = CarriedState::default();
         if let Some(inherited) = &inherited {
             keep.inherit(&inherited.offer)?;
@@ -97,6 +98,21 @@ impl Daemon {
             leaving,
         })
     }
+}
+
+/// Checks the rights that single requests need later. Then it would be too late for the error.
+pub(super) fn check_rights(config: &Config) -> Result<()> {
+    let Some(pool) = config.pools.iter().find(|pool| pool.source == ServerSource::Client) else {
+        return Ok(());
+    };
+    let missing = evergate_sys::missing_client_source();
+    missing.map_or(Ok(()), Err).with_context(|| {
+        format!(
+            "pool \"{}\" has source = \"client\", and this process may not use the addresses of clients: run it as \
+             root, or give it CAP_NET_RAW (systemd: AmbientCapabilities=CAP_NET_RAW)",
+            pool.name
+        )
+    })
 }
 
 /// State that the workers share.

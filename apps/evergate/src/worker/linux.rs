@@ -78,6 +78,10 @@ impl Host for Linux {
         evergate_sys::connect(to).map(TcpSocket)
     }
 
+    fn connect_as(&self, client: IpAddr, to: SocketAddr) -> io::Result<TcpSocket> {
+        evergate_sys::connect_as(client, to).map(TcpSocket)
+    }
+
     fn connect_from(
         &self,
         local: IpAddr,

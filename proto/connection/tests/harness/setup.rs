@@ -116,6 +116,7 @@ pub(crate) fn pool(name: &str) -> Pool {
         cookie: "EG".to_owned(),
         tls: None,
         proxy_header: None,
+        client_source: false,
         retries: 2,
         connect: Micros::from_ms(3_000),
         response: Micros::from_ms(20_000),

@@ -214,3 +214,29 @@ fn a_bound_leg_ends_with_the_keep_alive_time_and_a_drain() {
         assert_eq!((rig.legs[&1].released, rig.legs[&1].spent), (Some(true), true));
     }
 }
+
+/// Its server sees the client's address, see `client_source`.
+#[test]
+fn a_leg_from_the_clients_address_serves_this_client_alone() {
+    for client_source in [true, false] {
+        let mut rig = plain(|snapshot| snapshot.pools[0].client_source = client_source);
+        let server = "10.0.0.1".parse().unwrap();
+        assert_eq!(rig.conn.leg_source(server), None, "there is no leg");
+        rig.opens = false;
+        rig.send(format!("{GET}\r\n").as_bytes());
+        assert_eq!(rig.dials[0].reuse, !client_source);
+        let expected = client_source.then(|| Ok(rig.conn.client_address().ip().to_canonical()));
+        assert_eq!(rig.conn.leg_source(server), expected);
+        if client_source {
+            assert!(rig.conn.leg_source("fd00::1".parse().unwrap()).unwrap().is_err());
+        }
+
+        let mut rig = plain(|snapshot| snapshot.pools[0].client_source = client_source);
+        ask(&mut rig, "", 1);
+        answer(&mut rig, 1, OK, "200");
+        assert_eq!(rig.conn.bound_leg(), client_source.then_some(1));
+        ask(&mut rig, "", 2);
+        answer(&mut rig, 2, OK, "200");
+        assert_eq!(rig.legs[&2].before, client_source.then_some(1));
+    }
+}

@@ -46,6 +46,7 @@ impl Host for Nothing {
         fn log(&self, LogEvent);
         fn is_of_machine(&self, &io::Error) -> bool;
         fn connect(&self, SocketAddr) -> io::Result<Nothing>;
+        fn connect_as(&self, IpAddr, SocketAddr) -> io::Result<Nothing>;
         fn connect_from(&self, IpAddr, RangeInclusive<u16>, SocketAddr) -> io::Result<Nothing>;
         fn end_time_wait(&self, SocketAddr, SocketAddr);
         fn pipe(&self) -> io::Result<Nothing>;

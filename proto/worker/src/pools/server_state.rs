@@ -302,6 +302,7 @@ fn clone_pool(pool: &evergate_connection::Pool) -> evergate_connection::Pool {
         by_session: pool.by_session,
         tls: pool.tls.clone(),
         proxy_header: pool.proxy_header,
+        client_source: pool.client_source,
         retries: pool.retries,
         connect: pool.connect,
         response: pool.response,

@@ -147,6 +147,10 @@ impl Host for ModelHost {
         Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "a model has no address of one node alone"))
     }
 
+    fn connect_as(&self, _: IpAddr, _: SocketAddr) -> io::Result<ModelSocket> {
+        Err(io::Error::new(io::ErrorKind::AddrNotAvailable, "a model's server legs have ports of buckets"))
+    }
+
     fn connect_from(
         &self,
         local: IpAddr,

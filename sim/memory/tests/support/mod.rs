@@ -42,6 +42,7 @@ pub(crate) fn snapshot(trusted_proxies: Option<Vec<Network>>) -> Snapshot {
         cookie: String::new(),
         tls: None,
         proxy_header: None,
+        client_source: false,
         retries: 0,
         connect: Micros::from_ms(1000),
         response: Micros::from_ms(5000),
