@@ -2,7 +2,7 @@
 
 use super::node::DEADLINE;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 
 /// Start line with its fields.
 #[derive(Clone, Debug)]
@@ -54,9 +54,12 @@ fn try_tcp(address: SocketAddr) -> io::Result<TcpStream> {
 }
 
 /// Connection from another address of this machine, such as 127.0.0.7.
-pub(crate) fn connect_from(source: [u8; 4], address: SocketAddr) -> Wire<TcpStream> {
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind(SocketAddr::from((source, 0))).unwrap();
+pub(crate) fn connect_from(source: impl Into<IpAddr>, address: SocketAddr) -> Wire<TcpStream> {
+    let socket = match address {
+        SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4().unwrap(),
+        SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6().unwrap(),
+    };
+    socket.bind(SocketAddr::new(source.into(), 0)).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let stream = runtime.block_on(socket.connect(address)).unwrap().into_std().unwrap();
     stream.set_nonblocking(false).unwrap();

@@ -9,6 +9,7 @@ mod audit;
 mod backend;
 mod bound;
 mod client;
+mod client_source;
 mod crowd;
 mod forwarded;
 mod http;

@@ -69,9 +69,19 @@ impl Node {
     }
 
     pub(crate) fn start_in(folder: Folder, config: &str) -> Node {
+        let watch = ["--watch-interval-ms", "3600000"];
+        Node::start_by(folder, config, |path| Process::start(|command| command.arg(path).args(watch)))
+    }
+
+    /// Starts with this configuration, as `start` does with its path.
+    pub(crate) fn start_by(
+        folder: Folder,
+        config: &str,
+        start: impl FnOnce(std::path::PathBuf) -> Process,
+    ) -> Node {
         let ports: Vec<_> = config.matches(ANY).map(|_| Port::new()).collect();
         let path = folder.write("evergate.toml", &with_ports(config, &ports));
-        let process = Process::start(|command| command.arg(path).args(["--watch-interval-ms", "3600000"]));
+        let process = start(path);
         let lines = process.lines();
         let addresses = lines.iter().filter_map(|line| listener_of(line)).collect();
         let (_, seen) = process.line_after(0, "ready: ");
