@@ -404,11 +404,9 @@ impl AckGate {
         self.target >= self.read && self.commit_end(gate)
     }
 
-    /// Whether both streams are complete: the peer's end was read, and the peer has acknowledged ours. No failover
-    /// needs the peer any more: whatever was read may be acknowledged.
+    /// Whether both streams are complete: the peer's end was read, and the peer has acknowledged ours.
     pub fn is_complete(&self, gate: &impl AckSlot) -> bool {
-        let is_held = self.target >= self.read;
-        is_held && self.end != End::Open && !is_after(self.end_sequence(), gate.peer_acked())
+        self.end != End::Open && !is_after(self.end_sequence(), gate.peer_acked())
     }
 
     /// The connection is over. True when the peer waits for the ACK of its end: that end came after ours, so no output
