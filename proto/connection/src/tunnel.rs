@@ -8,7 +8,7 @@ use crate::server_leg::ServerLeg;
 use crate::timers::Timer;
 use crate::{Io, ServerHint, Stickiness};
 use evergate_replication::{Route, RouteFlags};
-use evergate_rules::{Body, Deny, Outcome, Request, RuleId, Scratch, TlsFacts};
+use evergate_rules::{Deny, Outcome, Request, RuleId, Scratch, TlsFacts};
 use evergate_tls::alert;
 
 impl Connection {
@@ -39,19 +39,7 @@ impl Connection {
         if !listener.asks_rules {
             return RouteDecision::default();
         }
-        let request = Request {
-            listener: &listener.name,
-            method: b"",
-            scheme: "",
-            host: b"",
-            path: b"",
-            query: b"",
-            headers: &[],
-            client: self.client_address,
-            local: self.local_address,
-            tls,
-            body: Body::Complete(b""),
-        };
+        let request = Request::of_connection(&listener.name, self.client_address, self.local_address, tls);
         match self.snapshot.rules.decide(&request, scratch) {
             Outcome::Decided(decision) => decision_of(&decision),
             Outcome::NeedBody => RouteDecision::default(), // never: the body is complete

@@ -30,6 +30,30 @@ pub struct Request<'a> {
     pub body: Body<'a>,
 }
 
+impl<'a> Request<'a> {
+    /// A whole connection, which has no request: addresses, and TLS as far as the listener reads it.
+    pub fn of_connection(
+        listener: &'a str,
+        client: SocketAddr,
+        local: SocketAddr,
+        tls: Option<TlsFacts<'a>>,
+    ) -> Request<'a> {
+        Request {
+            listener,
+            method: b"",
+            scheme: "",
+            host: b"",
+            path: b"",
+            query: b"",
+            headers: &[],
+            client,
+            local,
+            tls,
+            body: Body::Complete(b""),
+        }
+    }
+}
+
 /// Properties of a TLS connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TlsFacts<'a> {

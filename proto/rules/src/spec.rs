@@ -30,8 +30,8 @@ pub struct RuleSpec {
     /// With `route`: keep the client on the chosen server.
     #[serde(default)]
     pub sticky: Option<Sticky>,
-    /// Listeners that a rule without `listeners` does not apply to: those that route whole connections. Not a key of
-    /// files: the reader of the configuration knows the listeners.
+    /// Listeners that a rule without `listeners` does not apply to: they route whole connections. Not a key of files:
+    /// the reader of the configuration knows the listeners.
     #[serde(skip)]
     pub except_listeners: Vec<String>,
     /// Terminal action: answer a request with a status (400 to 599), or end a connection.

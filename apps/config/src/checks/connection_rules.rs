@@ -1,4 +1,4 @@
-//! Checks of rules that decide about whole connections: those that name a listener which reads no requests.
+//! Checks of rules that decide about whole connections: each names a listener that reads no requests.
 
 use evergate_rules::{Deny, FieldScope, RuleId, RuleSpec, Ruleset, Sticky};
 

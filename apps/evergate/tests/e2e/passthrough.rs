@@ -168,8 +168,10 @@ fn connections_pass_an_upgrade_of_the_process() {
     let mut hello = Vec::new();
     connection.write_tls(&mut hello).unwrap();
     let mut begun = tcp(node.address("in"));
+    let received = || node.metric("evergate_bytes_total");
+    let before = received();
     begun.write_all(&hello[..50]).unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    eventually("the node has the half", || (received() >= before + 50).then_some(()));
     let upgraded = node.upgrade();
     assert_eq!(upgraded.passed, 2, "{upgraded:?}");
     assert_eq!(open.get("/200").unwrap().body.len(), 200);

@@ -4,7 +4,7 @@ use super::{Answer, CLIENT_PORT, Wrong, decided};
 use crate::cli::ExplainArgs;
 use evergate_config::Config;
 use evergate_config::model::{Listener, Protocol};
-use evergate_rules::{Body, Explanation, Request, TlsFacts};
+use evergate_rules::{Explanation, Request, TlsFacts};
 use std::net::SocketAddr;
 
 /// The decision on a connection with these addresses and this hello.
@@ -18,7 +18,7 @@ pub(super) fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wron
         Wrong::Usage(match names.is_empty() {
             true => "every listener reads requests: give one with --request".to_owned(),
             false => format!(
-                "no listener {wanted:?} routes whole connections; those that do: {}. For requests give --request",
+                "no listener {wanted:?} routes whole connections; these do: {}. For requests give --request",
                 names.join(", ")
             ),
         })
@@ -37,19 +37,9 @@ pub(super) fn answer(args: &ExplainArgs, config: &Config) -> Result<Answer, Wron
         version,
         client_subject: args.client_subject.as_deref(),
     };
-    let request = Request {
-        listener: &listener.name,
-        method: b"",
-        scheme: "",
-        host: b"",
-        path: b"",
-        query: b"",
-        headers: &[],
-        client: SocketAddr::new(args.client.0, args.client.1.unwrap_or(CLIENT_PORT)),
-        local: super::local(args, listener),
-        tls: (listener.protocol != Protocol::Tcp).then_some(facts),
-        body: Body::Complete(b""),
-    };
+    let client = SocketAddr::new(args.client.0, args.client.1.unwrap_or(CLIENT_PORT));
+    let tls = (listener.protocol != Protocol::Tcp).then_some(facts);
+    let request = Request::of_connection(&listener.name, client, super::local(args, listener), tls);
     let Explanation { rules, .. } = config.rules.ruleset.explain(&request);
     let path = sni.as_ref().map_or_else(String::new, |name| format!("for {name} "));
     let mut answer = Answer {
