@@ -10,7 +10,7 @@ use super::mailbox::Mailbox;
 use super::replication_ends::ReplicationEnds;
 use super::routes::{DefaultRoutes, Networks};
 use super::secrets::Secrets;
-use super::status::{ClusterStatus, NodeStatus, WitnessStatus};
+use super::status::{ClusterStatus, NodeStatus, WitnessStatus, rejected_counts};
 use super::tc_filters::{Accepting, Filters, card_state};
 use super::timing::ChosenTiming;
 use super::witness_ping::Witnesses;
@@ -520,6 +520,7 @@ fn first_status(cluster: &Cluster, me: NodeId, timing: &ChosenTiming) -> Cluster
         .to_owned(),
         nodes: cluster.nodes.iter().map(node).collect(),
         witnesses: cluster.witness.iter().map(witness).collect(),
+        rejected: rejected_counts(|_| 0, 0),
         ..ClusterStatus::default()
     }
 }

@@ -3,6 +3,7 @@
 //! The agent publishes a [`ClusterStatus`] a few times a second and after every event. Readers never block the agent.
 
 use evergate_agent::FailoverStatus;
+use evergate_membership::Rejected;
 use evergate_worker::TimesStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -313,4 +314,26 @@ pub struct ClusterCounts {
     pub late_us_max: u64,
     /// Longest turn of the agent, in microseconds.
     pub turn_us_max: u64,
+}
+
+/// Rejected datagrams by reason: each reason is there, so that a reader sees zero instead of a missing name.
+pub(super) fn rejected_counts(count: impl Fn(Rejected) -> u64, unlisted: u64) -> BTreeMap<String, u64> {
+    let by_reason = Rejected::ALL.map(|reason| (name_of(reason).to_owned(), count(reason)));
+    by_reason.into_iter().chain([("unlisted_address".to_owned(), unlisted)]).collect()
+}
+
+fn name_of(reason: Rejected) -> &'static str {
+    match reason {
+        Rejected::Malformed => "malformed",
+        Rejected::Version => "version",
+        Rejected::UnknownKey => "unknown_key",
+        Rejected::Forged => "forged",
+        Rejected::WrongCluster => "wrong_cluster",
+        Rejected::UnknownSender => "unknown_sender",
+        Rejected::WrongReceiver => "wrong_receiver",
+        Rejected::StaleSender => "stale_sender",
+        Rejected::Duplicate => "duplicate",
+        Rejected::TooOld => "too_old",
+        Rejected::Unexpected => "unexpected",
+    }
 }

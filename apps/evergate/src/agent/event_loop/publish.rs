@@ -2,9 +2,11 @@
 
 use super::{Agent, State, warnings};
 use crate::agent::routes::net;
-use crate::agent::status::{BucketStatus, ClusterCounts, Quorum, UnreachableAddress, ViewStatus};
+use crate::agent::status::{
+    BucketStatus, ClusterCounts, Quorum, UnreachableAddress, ViewStatus, rejected_counts,
+};
 use evergate_base::Micros;
-use evergate_membership::{NodeId, NodePhase, Path, Reach, Rejected};
+use evergate_membership::{NodeId, NodePhase, Path, Reach};
 
 impl Agent {
     /// Brings the status up to date.
@@ -94,25 +96,6 @@ impl Agent {
             ..state.counts
         };
         status.failovers = state.core.failovers();
-        for reason in Rejected::ALL {
-            status.rejected.insert(name_of(reason).to_owned(), node.rejected(reason));
-        }
-        status.rejected.insert("unlisted_address".to_owned(), state.unlisted);
-    }
-}
-
-fn name_of(reason: Rejected) -> &'static str {
-    match reason {
-        Rejected::Malformed => "malformed",
-        Rejected::Version => "version",
-        Rejected::UnknownKey => "unknown_key",
-        Rejected::Forged => "forged",
-        Rejected::WrongCluster => "wrong_cluster",
-        Rejected::UnknownSender => "unknown_sender",
-        Rejected::WrongReceiver => "wrong_receiver",
-        Rejected::StaleSender => "stale_sender",
-        Rejected::Duplicate => "duplicate",
-        Rejected::TooOld => "too_old",
-        Rejected::Unexpected => "unexpected",
+        status.rejected = rejected_counts(|reason| node.rejected(reason), state.unlisted);
     }
 }
