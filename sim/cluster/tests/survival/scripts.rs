@@ -78,6 +78,14 @@ pub(crate) fn tunnel(
     scenario
 }
 
+/// A client that ends its stream before the answer comes.
+pub(crate) fn ended_first(mut scenario: Scenario) -> Scenario {
+    for step in scenario.steps.iter_mut().filter(|step| matches!(step.act, Act::Close)) {
+        step.waits = false;
+    }
+    scenario
+}
+
 /// A tunnel that begins with a ClientHello in records of so many bytes, which the client sends in two parts.
 pub(crate) fn greeted(sizes: &[usize], record: usize, server_ends_after: Option<usize>) -> Scenario {
     let mut scenario = tunnel(Wire::Plain, false, sizes, server_ends_after);
@@ -123,6 +131,8 @@ pub(crate) fn fixed() -> Vec<(&'static str, Scenario)> {
         all.push(("download", requests(wire, &[(0, 40_000)], false)));
         all.push(("upload", requests(wire, &[(4, 40_000)], false)));
         all.push(("server ends", tunnel(wire, false, &[700, 20], Some(100))));
+        all.push(("ended first", ended_first(requests(wire, &[(0, 3_000)], false))));
+        all.push(("tunnel ended first", ended_first(tunnel(wire, false, &[700, 3_000], None))));
         all.push(("broken off", broken_off(requests(wire, &[(0, 300), (4, 2_000)], false))));
         all.push(("broken tunnel", broken_off(tunnel(wire, false, &[700, 20], None))));
         all.push(("until close", requests(wire, &[(11, 3_000)], false)));
