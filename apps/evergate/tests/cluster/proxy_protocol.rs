@@ -1,5 +1,6 @@
 //! PROXY headers of clients and towards servers: a node dies before, within and after the header.
 
+use crate::phases::PATIENT;
 use crate::traffic::PATIENCE;
 use crate::world::{World, privileged, settled};
 use evergate_proxy_protocol::{Decoded, Endpoints, decode};
@@ -62,7 +63,8 @@ fn proxied_connections_survive_their_node_at_every_byte() {
     }
     let world = World::new(NODES);
     world.echo();
-    let config = world.config(&World::entries(NODES), "");
+    // Headers wait for the next node, and this machine may be slow.
+    let config = format!("{PATIENT}{}", world.config(&World::entries(NODES), ""));
     let config = config.replace(
         "protocol = \"tcp\"\n",
         "protocol = \"tcp\"\nproxy_protocol = true\ntrusted_proxies = [\"0.0.0.0/0\"]\n",
