@@ -16,6 +16,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -50,12 +51,14 @@ impl Secrets {
     }
 }
 
-/// A process that ends with the test.
+/// A process that ends with the test. It leads a process group, as `faketime` has the program as its child.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Ok(None) = self.0.try_wait() {
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", self.0.id())]).status();
+        }
         let _ = self.0.wait();
     }
 }
@@ -155,7 +158,7 @@ impl Site {
         let path = self.world.folder.path(log);
         let file = File::create(&path).unwrap();
         let mut command = self.command(name, arguments);
-        command.stdout(file.try_clone().unwrap()).stderr(file).stdin(Stdio::null());
+        command.stdout(file.try_clone().unwrap()).stderr(file).stdin(Stdio::null()).process_group(0);
         let child = Running(self.world.switch.run(move || command.spawn().unwrap()));
         eventually(&format!("{name} starts"), || {
             std::fs::read_to_string(&path).ok().filter(|lines| lines.contains(text)).map(|_| ())
