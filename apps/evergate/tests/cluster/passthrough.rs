@@ -3,7 +3,7 @@
 //!
 //! `phases` stops other relayed clients at each step, and `matrix` has endless ones.
 
-use crate::phases::{PATIENT, filter, owner};
+use crate::phases::{PATIENT, filter, socket_state};
 use crate::support::eventually;
 use crate::traffic::{PATIENCE, Server, Transport, config, roots, three};
 use crate::world::{Node, World, privileged, settled};
@@ -262,13 +262,17 @@ fn hellos_behind_proxy_headers_survive_their_node() {
     assert!(continued > 0, "nothing was carried by the nodes that died");
 }
 
-/// Kills the node that has this client's connection.
+/// Kills the node that has this client's connection. A connection that stands still resumes with the next segment of
+/// its client: while no node has a socket of it, another one is killed.
 fn kill_owner(world: &World, nodes: &mut Vec<Node>, port: u16) {
-    // Until the next owner answers, the last one that is known may be a dead node.
-    let place = eventually("a node carries the connection", || {
-        let number = owner(world, port)?;
-        nodes.iter().position(|node| node.number == number)
-    });
+    let until = Instant::now() + Duration::from_secs(1);
+    let place = loop {
+        let place = nodes.iter().position(|node| socket_state(world, node.number, port).is_some());
+        if place.is_some() || Instant::now() > until {
+            break place.unwrap_or(0);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
     nodes.remove(place).kill();
 }
 

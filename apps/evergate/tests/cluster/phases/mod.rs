@@ -31,7 +31,7 @@ type Stopped = (String, Rest);
 type Running = (String, JoinHandle<std::io::Result<()>>);
 
 /// State of a node's socket for the client's port, as the kernel numbers states.
-fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
+pub(crate) fn socket_state(world: &World, node: u8, port: u16) -> Option<u8> {
     let all = sockets(world.host(node));
     all.into_iter().find(|socket| socket.remote.port() == port).map(|socket| socket.state)
 }
