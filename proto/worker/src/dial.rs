@@ -321,7 +321,6 @@ impl<H: Host> Worker<H> {
         self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
         match dialled {
             Ok(socket) => {
-                self.keep_alive(&socket, pool.response);
                 let upstream = Upstream {
                     index,
                     owner: Some((key, leg)),
@@ -332,7 +331,9 @@ impl<H: Host> Worker<H> {
                     ..Upstream::new(socket, server)
                 };
                 counted.stays();
-                self.add_upstream(key, upstream);
+                if self.add_upstream(key, upstream) {
+                    self.note_young(key, pool.response);
+                }
             }
             Err(error) => {
                 if let Some(handed) = handed {

@@ -55,6 +55,7 @@ mod upstreams;
 mod wait;
 mod watchdog;
 mod worker;
+mod young_legs;
 
 pub use cluster_settings::{ClusterSettings, difference};
 pub use command::{Bounds, Command, ListenerSocket, Settings};

@@ -172,7 +172,9 @@ impl<H: Host> Worker<H> {
         let Some((_, leg)) = upstream.owner.filter(|(owner, _)| *owner == client) else { return };
         let broken = std::mem::take(&mut upstream.broken);
         if upstream.connecting && (upstream.writable || broken) {
-            match upstream.socket.connect_error() {
+            // Readiness without an error is the success; a system call is saved.
+            let failure = if broken { upstream.socket.connect_error() } else { Ok(()) };
+            match failure {
                 Ok(()) => {
                     upstream.connecting = false;
                     let now = self.now;

@@ -22,6 +22,7 @@ use crate::replication::{Cluster, Joining};
 use crate::slab::{Key, Slab, Source};
 use crate::timer_wheel::Wheel;
 use crate::upstreams::{IdlePool, Upstream, Waiting};
+use crate::young_legs::YoungLegs;
 use crate::{Counters, Peer, Shared, Watchdog};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::net::Event;
@@ -71,6 +72,7 @@ pub struct Worker<H: Host> {
     pub(crate) clients: Slab<Client<H>>,
     pub(crate) upstreams: Slab<Upstream<H>>,
     pub(crate) pool: IdlePool,
+    pub(crate) young: YoungLegs,
     pub(crate) listening: Listening<H>,
     pub(crate) arrivals: Arrivals<H>,
     pub(crate) current: Vec<Current>,
@@ -153,6 +155,7 @@ impl<H: Host> Worker<H> {
             clients: Slab::new(),
             upstreams: Slab::new(),
             pool: IdlePool::default(),
+            young: YoungLegs::default(),
             listening: Listening { sockets: Vec::new(), paused: Vec::new(), accepts: (0, 1) },
             arrivals: Arrivals::default(),
             current: vec![Current::new(generation)],
@@ -317,6 +320,7 @@ impl<H: Host> Worker<H> {
     fn every_second(&mut self) {
         self.host.reached(&self.counters, "second", None);
         self.expire_idle();
+        self.keep_grown_alive();
         self.peers = self.shared.orders.workers();
         self.tend_bound();
         self.listen_again();
