@@ -4,10 +4,15 @@
 //! worker that is idle for a moment now and then is woken for each event or two. After a short wait it finds several at
 //! once. Network cards do the same for the kernel (interrupt moderation).
 //!
-//! Invariants: a mostly idle worker polls at once. So does a worker that found many events, for more will have arrived
-//! when it has handled them. Batching that reduces throughput ends: it is compared with unbatched work again and again.
-//! (Clients that wait for each response before the next request send less when responses come later.)
+//! A worker that does hardly anything but splice is woken for each piece that a sender writes, often one TLS record. It
+//! batches under any load.
+//!
+//! Invariants: a mostly idle worker that does something else polls at once. So does a worker that found many events,
+//! for more will have arrived when it has handled them. Batching that reduces throughput ends: it is compared with
+//! unbatched work again and again. (Clients that wait for each response before the next request send less when
+//! responses come later.)
 
+use crate::BYTES_PER_US;
 use evergate_base::Micros;
 use std::time::Duration;
 
@@ -18,8 +23,14 @@ const WINDOW: Micros = Micros::from_ms(8);
 const BUSY_PERCENT: u64 = 550;
 const CALM: u64 = 500;
 const FULL: u64 = 600;
+/// Bytes a microsecond from which splicing counts: half a gigabit a second.
+const SPLICED_MIN: u64 = 60;
+/// Least share of splicing in the work of a worker that batches for it, in percent.
+const SPLICED_PERCENT: u64 = 90;
 /// Number of events in a turn below which waiting for more pays.
 const FEW_EVENTS: usize = 8;
+/// The same of a relay: one event of it stands for a piece of a stream, of which there is always more.
+const FEW_EVENTS_OF_RELAY: usize = 64;
 /// Length of the first batching period, which is compared with the time before it; of later ones; and of the unbatched
 /// period after each of those.
 const FIRST: Micros = Micros::from_ms(64);
@@ -70,6 +81,10 @@ pub struct EventBatching {
     window: Mark,
     /// CPU load in parts of a thousand, smoothed.
     busy: u64,
+    /// Bytes spliced in this window.
+    spliced: u64,
+    /// Whether the worker did hardly anything but splice in the last window, and much of that.
+    is_relay: bool,
     /// Work per second without batching, over the last 32 ms or so.
     unbatched_rate: u64,
     /// Bad comparisons in a row.
@@ -88,6 +103,8 @@ impl EventBatching {
             phase,
             window,
             busy: 0,
+            spliced: 0,
+            is_relay: false,
             unbatched_rate: 0,
             bad_comparisons: 0,
             pause: FIRST_BREAK,
@@ -97,10 +114,17 @@ impl EventBatching {
 
     /// How long to wait before polling for events; `most` is the wait under full load.
     pub(super) fn wait(&self, most: Duration) -> Option<Duration> {
-        let waits = matches!(self.phase, Phase::Starting(_) | Phase::Batching(_))
-            && (1..FEW_EVENTS).contains(&self.found);
-        let share = self.busy.saturating_sub(CALM).min(FULL - CALM) as u32;
+        let few = if self.is_relay { FEW_EVENTS_OF_RELAY } else { FEW_EVENTS };
+        let waits =
+            matches!(self.phase, Phase::Starting(_) | Phase::Batching(_)) && (1..few).contains(&self.found);
+        let share = if self.is_relay { FULL } else { self.busy };
+        let share = share.saturating_sub(CALM).min(FULL - CALM) as u32;
         waits.then(|| most * share / (FULL - CALM) as u32).filter(|wait| !wait.is_zero())
+    }
+
+    /// Records bytes that were spliced.
+    pub(super) fn note_spliced(&mut self, bytes: u64) {
+        self.spliced = self.spliced.wrapping_add(bytes);
     }
 
     /// Records a turn with `found` events. True when [`end_window`](Self::end_window) is due.
@@ -116,17 +140,22 @@ impl EventBatching {
         // One event ended a long sleep: the past does not count.
         self.busy = if took.0 > 8 * WINDOW.0 { busy } else { smooth(self.busy, busy) };
         let rate = mark.rate_since(self.window);
+        let work = mark.work.saturating_sub(self.window.work);
+        let spliced = std::mem::take(&mut self.spliced);
+        self.is_relay =
+            spliced >= SPLICED_MIN * took.0 && spliced / BYTES_PER_US * 100 >= work * SPLICED_PERCENT;
         self.window = mark;
         let has_been = |since: Mark, span| mark.at.since(since.at) >= span;
         self.phase = match self.phase {
             Phase::Immediate(until) => {
                 self.unbatched_rate = (self.unbatched_rate * 3 + rate) / 4;
-                if self.busy >= BUSY_PERCENT && mark.at >= until { Phase::Starting(mark) } else { self.phase }
+                let begins = self.busy >= BUSY_PERCENT || self.is_relay;
+                if begins && mark.at >= until { Phase::Starting(mark) } else { self.phase }
             }
-            Phase::Starting(since) if self.busy < CALM || has_been(since, FIRST) => {
+            Phase::Starting(since) if self.is_calm() || has_been(since, FIRST) => {
                 self.judge(mark.rate_since(since), mark)
             }
-            Phase::Batching(since) if self.busy < CALM => self.judge(mark.rate_since(since), mark),
+            Phase::Batching(since) if self.is_calm() => self.judge(mark.rate_since(since), mark),
             Phase::Batching(since) if has_been(since, ROUND) => {
                 Phase::Comparing(mark, mark.rate_since(since))
             }
@@ -154,7 +183,12 @@ impl EventBatching {
         if !matches!(self.phase, Phase::Starting(_)) {
             self.pause = FIRST_BREAK;
         }
-        if self.busy < CALM { Phase::Immediate(mark.at) } else { Phase::Batching(mark) }
+        if self.is_calm() { Phase::Immediate(mark.at) } else { Phase::Batching(mark) }
+    }
+
+    /// Whether batching would not pay.
+    fn is_calm(&self) -> bool {
+        self.busy < CALM && !self.is_relay
     }
 }
 
@@ -231,6 +265,38 @@ mod tests {
         assert!(run(&mut batching, &mut mark, 2000, |_| [(600, 1000); 2]) > 700, "at most a second later");
         mark.at = mark.at + Micros::from_ms(5000);
         assert!(run(&mut batching, &mut mark, 10, |_| [(600, 1000); 2]) < 9, "a long sleep counts at once");
+    }
+
+    /// Batched milliseconds of a second of a worker that splices `bytes` in each and answers `requests`, at a tenth of
+    /// its core.
+    fn relay(batching: &mut EventBatching, mark: &mut Mark, bytes: u64, requests: u64) -> u64 {
+        let mut batched = 0;
+        for _ in 0..1000 {
+            batched += u64::from(waits(batching));
+            batching.note_spliced(bytes);
+            mark.at = mark.at + Micros::from_ms(1);
+            mark.cpu_ns += 100_000;
+            mark.work += bytes / BYTES_PER_US + 10 * requests;
+            if batching.note_turn(mark.at, 2) {
+                batching.end_window(*mark);
+            }
+        }
+        batched
+    }
+
+    #[test]
+    fn relay_batches_under_any_load_while_it_only_splices() {
+        let (mut batching, mut mark) = (EventBatching::new(Micros(0)), Mark::default());
+        assert!(relay(&mut batching, &mut mark, 1_000_000, 0) > 900);
+        assert!(relay(&mut batching, &mut mark, 1_000_000, 10) < 100, "a quarter of the work is requests");
+        assert_eq!(relay(&mut batching, &mut mark, 30_000, 0), 0, "an idle relay is woken at once");
+        assert!(relay(&mut batching, &mut mark, 100_000, 0) > 900);
+        batching.note_turn(mark.at, 1);
+        assert_eq!(
+            batching.wait(Duration::from_micros(200)),
+            Some(Duration::from_micros(200)),
+            "the whole wait"
+        );
     }
 
     #[test]

@@ -415,6 +415,7 @@ impl<H: Host> Worker<H> {
             _ => client.pipes.get_or_insert_default().down = Some(pipe),
         }
         self.counters.client_bytes_out.add(moved);
+        self.batching.note_spliced(moved);
         if moved > 0 || held > 0 {
             self.with(key, |connection, io| connection.handle_spliced_down(io, moved, held));
             self.perform(key);
@@ -449,6 +450,7 @@ impl<H: Host> Worker<H> {
             _ => client.pipes.get_or_insert_default().up = Some(pipe),
         }
         self.counters.server_bytes_out.add(moved);
+        self.batching.note_spliced(moved);
         if moved > 0 || held > 0 {
             self.with(key, |connection, io| connection.handle_spliced_up(io, moved, held));
             self.perform(key);

@@ -117,8 +117,8 @@ pub(crate) static LIMITS: Section = Section {
             "event_batching_us",
             Kind::Integer(0, 1000),
             "200",
-            "Longest time, in microseconds, for which a worker above half load batches events; 0 = never. \
-                See below.",
+            "Longest time, in microseconds, for which a worker that is above half load or only splices batches \
+                events; 0 = never. See below.",
         ),
         HEAD_BYTES_MAX,
         HEADERS_MAX,
