@@ -92,14 +92,17 @@ impl Shared {
     /// Bytes of the socket within the time limit; `None` when it passes.
     fn read(&self, buffer: &mut [u8], limit: Duration) -> Result<Option<usize>, ChannelError> {
         self.socket.set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
-        match (&self.socket).read(buffer) {
-            Ok(0) => Err(ChannelError::Closed),
-            Ok(len) => Ok(Some(len)),
-            Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(None),
-                ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Err(ChannelError::Closed),
-                _ => Err(error.into()),
-            },
+        loop {
+            return match (&self.socket).read(buffer) {
+                Ok(0) => Err(ChannelError::Closed),
+                Ok(len) => Ok(Some(len)),
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => continue, // a signal, or the machine stood still
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(None),
+                    ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Err(ChannelError::Closed),
+                    _ => Err(error.into()),
+                },
+            };
         }
     }
 

@@ -100,7 +100,8 @@ fn receive_unix(
             Ok(0) => return Err(ChannelError::Closed),
             Ok(length) => received.extend_from_slice(&chunk[..length]),
             Err(error) => match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => return Ok(None),
+                ErrorKind::Interrupted => {} // a signal, or the machine stood still
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => return Ok(None),
                 _ => return Err(error.into()),
             },
         }
