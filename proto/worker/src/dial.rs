@@ -321,6 +321,7 @@ impl<H: Host> Worker<H> {
         self.with(key, |connection, io| connection.handle_leg_connecting(io.now, leg, index));
         match dialled {
             Ok(socket) => {
+                self.keep_alive(&socket, pool.response);
                 let upstream = Upstream {
                     index,
                     owner: Some((key, leg)),
@@ -331,9 +332,7 @@ impl<H: Host> Worker<H> {
                     ..Upstream::new(socket, server)
                 };
                 counted.stays();
-                if self.add_upstream(key, upstream) {
-                    self.note_young(key, pool.response);
-                }
+                self.add_upstream(key, upstream);
             }
             Err(error) => {
                 if let Some(handed) = handed {

@@ -55,7 +55,6 @@ mod upstreams;
 mod wait;
 mod watchdog;
 mod worker;
-mod young_legs;
 
 pub use cluster_settings::{ClusterSettings, difference};
 pub use command::{Bounds, Command, ListenerSocket, Settings};

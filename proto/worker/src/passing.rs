@@ -114,7 +114,6 @@ impl<H: Host> Worker<H> {
         key: Key,
         pack: impl FnOnce(Moving, Carried<&H::Socket, &H::Pipe>, &[u8]) -> Result<R, &'static str>,
     ) -> Option<Result<R, &'static str>> {
-        self.keep_young_alive();
         let client = self.clients.get(key)?;
         self.host.reached(&self.counters, "pack", Some(client.connection.client_address()));
         let newest = &self.current.last()?.generation.snapshot;

@@ -22,7 +22,6 @@ use crate::replication::{Cluster, Joining};
 use crate::slab::{Key, Slab, Source};
 use crate::timer_wheel::Wheel;
 use crate::upstreams::{IdlePool, Upstream, Waiting};
-use crate::young_legs::YoungLegs;
 use crate::{Counters, Peer, Shared, Watchdog};
 use evergate_balance::{Picker, ServerLoad};
 use evergate_base::net::Event;
@@ -72,7 +71,6 @@ pub struct Worker<H: Host> {
     pub(crate) clients: Slab<Client<H>>,
     pub(crate) upstreams: Slab<Upstream<H>>,
     pub(crate) pool: IdlePool,
-    pub(crate) young: YoungLegs,
     pub(crate) listening: Listening<H>,
     pub(crate) arrivals: Arrivals<H>,
     pub(crate) current: Vec<Current>,
@@ -155,7 +153,6 @@ impl<H: Host> Worker<H> {
             clients: Slab::new(),
             upstreams: Slab::new(),
             pool: IdlePool::default(),
-            young: YoungLegs::default(),
             listening: Listening { sockets: Vec::new(), paused: Vec::new(), accepts: (0, 1) },
             arrivals: Arrivals::default(),
             current: vec![Current::new(generation)],
@@ -320,7 +317,6 @@ impl<H: Host> Worker<H> {
     fn every_second(&mut self) {
         self.host.reached(&self.counters, "second", None);
         self.expire_idle();
-        self.keep_grown_alive();
         self.peers = self.shared.orders.workers();
         self.tend_bound();
         self.listen_again();

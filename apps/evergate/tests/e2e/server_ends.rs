@@ -10,7 +10,6 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const CLOSES: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
@@ -174,31 +173,24 @@ fn keepalive_runs_on_both_sides_of_tunnels_as_configured() {
         [ports(client), ports(accepted)]
             .map(|(ours, theirs)| eventually("no other timer runs", || is_probed(ours, theirs)))
     };
-    // The server's side begins when the connection is a second old.
-    let both_begin = |tunnel: &(TcpStream, TcpStream)| {
-        eventually("both sides are probed", || (probed(tunnel) == [true, true]).then_some(()));
-    };
     let first = tunnel(&node, &server);
-    both_begin(&first);
+    assert_eq!(probed(&first), [true, true]);
     node.write(&tcp_listener(&server, "[timeouts]\ntcp_keepalive_s = 0\n"));
     node.reload();
     // A worker may not have applied the reload yet.
-    eventually("clients follow the reload", || (!probed(&tunnel(&node, &server))[0]).then_some(()));
-    let second = tunnel(&node, &server);
-    std::thread::sleep(Duration::from_millis(2500));
-    assert_eq!(probed(&second), [false, false]);
+    let becomes = |expected: [bool; 2]| {
+        eventually("new connections follow the reload", || {
+            (probed(&tunnel(&node, &server)) == expected).then_some(())
+        })
+    };
+    becomes([false, false]);
     assert_eq!(probed(&first), [true, true], "the reload is for new connections");
     node.write(&tcp_listener(&server, "[timeouts]\ntcp_keepalive_s = 5\n"));
     node.reload();
-    eventually("clients follow the reload", || probed(&tunnel(&node, &server))[0].then_some(()));
-    let third = tunnel(&node, &server);
-    both_begin(&third);
-    let young = tunnel(&node, &server);
+    becomes([true, true]);
     node.upgrade();
-    for moved in [first, third, young] {
-        assert_eq!(probed(&moved), [true, true], "an upgrade moves connections with keep-alive");
-    }
-    both_begin(&tunnel(&node, &server));
+    assert_eq!(probed(&first), [true, true]);
+    assert_eq!(probed(&tunnel(&node, &server)), [true, true]);
 }
 
 #[test]
