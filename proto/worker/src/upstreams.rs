@@ -173,8 +173,8 @@ impl<H: Host> Worker<H> {
         let broken = std::mem::take(&mut upstream.broken);
         if upstream.connecting && (upstream.writable || broken) {
             // Readiness without an error is the success; a system call is saved.
-            let failure = if broken { upstream.socket.connect_error() } else { Ok(()) };
-            match failure {
+            let connected = if broken { upstream.socket.connect_error() } else { Ok(()) };
+            match connected {
                 Ok(()) => {
                     upstream.connecting = false;
                     let now = self.now;

@@ -1,7 +1,8 @@
 //! Errors of routers about our packets: they are too large for the path to the client.
 
-use crate::cookies::{count, moved};
+use crate::cookies::count;
 use crate::frame::{fold, sum};
+use crate::moved_cookies::moved;
 use crate::world::{eventually, privileged};
 use evergate_bpf::{CookieKey, Counter, Flow, WorkerPortId};
 use std::io::Read;

@@ -13,6 +13,7 @@ mod failover;
 mod frame;
 mod live;
 mod losses;
+mod moved_cookies;
 mod neighbours;
 mod owned;
 mod packets;

@@ -1,7 +1,8 @@
 //! What our kernel measures of the path of a connection that is accepted from a cookie.
 
-use crate::cookies::{Bare, accept, count, load, meets_bare, moved, with_cookies};
+use crate::cookies::{Bare, accept, count, load, meets_bare, with_cookies};
 use crate::frame::{SYN, Segment};
+use crate::moved_cookies::moved;
 use crate::path::{FarClient, Measured};
 use crate::stream::{read_all, write_all};
 use crate::world::{PORT, World, at, privileged, vip};
